@@ -69,6 +69,7 @@ SingleThread::~SingleThread() {
 }
 
 void share_out(int64_t count, const std::function<void(int64_t)>& body) {
+    SpinningThreads::all_sleep();  // one of them would be on this thread's core
     const int threads = blas::threads();
     const SingleThread single(threads > 1 && count > 1);
     parallel_for(count, threads, [&](int64_t i) {
