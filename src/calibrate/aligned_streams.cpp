@@ -184,14 +184,8 @@ void AlignedStreams::advance(const Model& model, size_t layer) {
     }
     if (modified_ && middle_ && modified_->layer() == layer &&
         has_same_attention(middle_->model, model, layer)) {
-        const Model ffn = with_ffn_alone(model, layer);
-        std::vector<std::vector<float>> residual;
-        ResidualStream::Pass pass(middle_->stream, ffn, layer, {});
-        for (size_t s = 0; s < own_.tokens.size(); ++s) {
-            const auto out = pass.run(s);
-            residual.emplace_back(out.begin(), out.end());
-        }
-        modified_->advance(layer, std::move(residual));
+        middle_->stream.advance(with_ffn_alone(model, layer), layer);
+        modified_ = std::move(middle_->stream);
     } else if (modified_) {
         modified_->advance(model, layer);
     }

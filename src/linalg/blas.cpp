@@ -224,7 +224,6 @@ void multiply(Op op_a, Op op_b, Shape s, const double* a, const double* b, doubl
 }
 
 void multiply_parts(Op op_a, Op op_b, Shape s, Part a, Part b, float* c) {
-    const OperationThreads threads(s.m * s.n * s.k);
     cblas_sgemm(CblasColMajor, transpose(op_a), transpose(op_b), number(s.m), number(s.n), number(s.k), 1,
                 a.data, number(a.stride), b.data, number(b.stride), 0, c, number(s.m));
 }

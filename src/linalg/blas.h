@@ -24,7 +24,7 @@ void multiply(Op op_a, Op op_b, Shape shape, const float* a, const float* b, flo
 void multiply(Op op_a, Op op_b, Shape shape, const double* a, const double* b, double* c, double beta = 0,
               double alpha = 1);
 // c (m x n) = op(a) op(b) of parts of larger matrices: the columns of each lie `stride` elements apart. On
-// the CPU alone.
+// the CPU alone, in a tile of share_out() (blas_threads.h).
 struct Part {
     const float* data;
     int64_t stride;
