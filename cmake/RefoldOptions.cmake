@@ -11,6 +11,10 @@ option(REFOLD_NATIVE "Compile kernels for this machine's CPU alone: in a fractio
 option(REFOLD_SANITIZE "Build everything with the address and undefined-behavior sanitizers" OFF)
 option(REFOLD_COVERAGE "Build the programs of fuzz/ for libFuzzer, which needs Clang and REFOLD_SANITIZE" OFF)
 
+# Sums of the same order are the same numbers only if no copy of a function, for no CPU, contracts a product and a sum. For
+# everything: GCC takes this option from a precompiled header, whatever a file's own options say.
+add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off>)
+
 if(REFOLD_SANITIZE)
     set(refold_sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=undefined)
     if(REFOLD_COVERAGE)

@@ -1,9 +1,12 @@
 #include "calibrate/aligned_streams.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.h"
 #include "core/group.h"
+#include "linalg/blas.h"
+#include "model/materialize.h"
 
 namespace refold {
 namespace {
@@ -58,14 +61,28 @@ static Model with_ffn_alone(const Model& model, size_t layer) {
     return out;
 }
 
-// The layer's attention is the same in both.
-static bool has_same_attention(const Model& a, const Model& b, size_t layer) {
+using IsLeftOut = std::function<bool(Slot)>;
+
+// The layer is the same in both but for some slots.
+static bool is_same_but(const Model& a, const Model& b, size_t layer, const IsLeftOut& is_left_out) {
     const auto same = [&](const Model& one, const Model& other) {
         return std::ranges::all_of(one.topology.layers[layer], [&](const auto& entry) {
-            return is_of_ffn(entry.first) || is_unchanged(one, other, layer, entry.first);
+            return is_left_out(entry.first) || is_unchanged(one, other, layer, entry.first);
         });
     };
     return same(a, b) && same(b, a);
+}
+
+static bool has_same_attention(const Model& a, const Model& b, size_t layer) {
+    return is_same_but(a, b, layer, is_of_ffn);
+}
+
+// What the module adds to the stream is linear in its output map: no norm comes after it.
+static bool ends_linear(const Model& model, size_t layer) {
+    return has_halves(model, layer) &&
+           std::ranges::none_of(
+               std::array{Slot::attn_post_norm, Slot::attn_output_norm, Slot::ffn_post_norm, Slot::ffn_output_norm},
+               [&](Slot norm) { return model.topology.has(layer, norm); });
 }
 
 AlignedStreams::AlignedStreams(const Model& original, const Model& model, const Calibration& calibration,
@@ -122,8 +139,47 @@ void AlignedStreams::catch_up(size_t layer) {
     for (size_t l = original_.layer(); l < layer; ++l) original_.advance(original_model_, l);
 }
 
+// What the changed map and bias add is computed from the map's inputs.
+std::optional<std::vector<std::vector<float>>> AlignedStreams::Ending::with(const Model& changed, size_t layer) const {
+    const Slot map = of_ffn ? Slot::ffn_down : Slot::attn_o,
+               bias = of_ffn ? Slot::ffn_down_bias : Slot::attn_o_bias;
+    const auto may_differ = [&](Slot slot) {
+        return slot == map || slot == bias || (!of_ffn && is_of_ffn(slot));
+    };
+    if (!changed.topology.has(layer, map) || !is_same_but(model, changed, layer, may_differ)) return std::nullopt;
+    const auto change_of = [&](Slot slot) {
+        std::vector<float> out;
+        for (const Model* of : {&model, &changed}) {
+            if (!of->topology.has(layer, slot)) continue;
+            const std::vector<float> values = materialize(*of, of->topology.at(layer, slot), slot, layer);
+            out.resize(values.size());
+            for (size_t i = 0; i < out.size(); ++i) out[i] = of == &model ? -values[i] : out[i] + values[i];
+        }
+        return out;
+    };
+    const std::vector<float> of_map = change_of(map), of_bias = change_of(bias);
+    const auto outputs = static_cast<int64_t>(model.config.n_embd);
+    const int64_t columns = static_cast<int64_t>(of_map.size()) / outputs;
+    auto out = stream;
+    for (size_t s = 0; s < out.size(); ++s) {
+        const int64_t tokens = static_cast<int64_t>(out[s].size()) / outputs;
+        blas::multiply(blas::Op::transposed, blas::Op::plain, {outputs, tokens, columns}, of_map.data(),
+                       inputs[s].data(), out[s].data(), model.config.residual_scale, 1);
+        for (size_t i = 0; i < out[s].size() && !of_bias.empty(); ++i)
+            out[s][i] += model.config.residual_scale * of_bias[i % of_bias.size()];
+    }
+    return out;
+}
+
 const ResidualStream& AlignedStreams::middle(const Model& model, size_t layer) {
     if (middle_ && has_same_attention(middle_->model, model, layer)) return middle_->stream;
+    if (ending_ && !ending_->of_ffn) {
+        if (auto between = ending_->with(model, layer)) {
+            middle_.emplace(model, modified().with(std::move(*between)));
+            ending_.reset();
+            return middle_->stream;
+        }
+    }
     std::vector<std::vector<float>> between;
     ResidualStream::Pass pass(modified(), model, layer, {Tap::residual}, true);
     for (size_t s = 0; s < own_.tokens.size(); ++s) {
@@ -156,11 +212,22 @@ void AlignedStreams::visit(const Model& model, size_t layer, const std::vector<T
     const Model ffn = half ? with_ffn_alone(model, layer) : Model();
     ResidualStream::Pass pass(half ? middle(model, layer) : modified(), half ? ffn : model, layer, taps,
                               extent != Extent::whole);
+    const Tap inner = half ? Tap::ffn_inner : Tap::attn_inner;
+    const auto has = [&](Tap tap) { return std::ranges::find(taps, tap) != taps.end(); };
+    ending_.reset();
+    std::optional<Ending> ending;
+    if (modified().layer() == layer && ends_linear(model, layer) && has(inner) &&
+        (half ? extent == Extent::whole : has(Tap::residual)))
+        ending.emplace(Ending{half, model, {}, {}});
     for (size_t s = 0; s < own_.tokens.size(); ++s) {
-        const Activations modified = run(pass, s, taps);
+        Activations modified = run(pass, s, taps);
         see({s, s >= own_.fit, static_cast<int64_t>(own_.tokens[s].size()),
              with_original ? activations_[s] : kNone, modified});
+        if (!ending) continue;
+        ending->inputs.push_back(std::move(modified.taps[inner]));
+        ending->stream.push_back(std::move(half ? modified.out : modified.taps[Tap::residual]));
     }
+    ending_ = std::move(ending);
 }
 
 std::vector<std::vector<float>> AlignedStreams::original_before(size_t layer, bool between) {
@@ -182,14 +249,18 @@ void AlignedStreams::advance(const Model& model, size_t layer) {
         catch_up(layer);
         modified_ = original_;
     }
-    if (modified_ && middle_ && modified_->layer() == layer &&
-        has_same_attention(middle_->model, model, layer)) {
+    auto ended = modified_ && ending_ && ending_->of_ffn ? ending_->with(model, layer) : std::nullopt;
+    if (ended) {
+        modified_->advance(layer, std::move(*ended));
+    } else if (modified_ && middle_ && modified_->layer() == layer &&
+               has_same_attention(middle_->model, model, layer)) {
         middle_->stream.advance(with_ffn_alone(model, layer), layer);
         modified_ = std::move(middle_->stream);
     } else if (modified_) {
         modified_->advance(model, layer);
     }
     middle_.reset();
+    ending_.reset();
     // The visit has computed the original's stream after the layer, unless that stream has to wait as well.
     if (!activations_.empty() && visited_ == layer && original_model_.topology.sources.empty()) {
         std::vector<std::vector<float>> residual;

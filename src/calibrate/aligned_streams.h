@@ -65,6 +65,17 @@ private:
         ResidualStream stream;
     };
 
+    // The stream after a module of the layer that the modified stream is before, and the inputs of the module's
+    // output map, as the last visit saw them, by sequence. The map is what changes next.
+    struct Ending {
+        bool of_ffn;
+        Model model;
+        std::vector<std::vector<float>> stream, inputs;
+
+        // The stream where the layer of the visit has another output map; nothing where more has changed.
+        std::optional<std::vector<std::vector<float>>> with(const Model& changed, size_t layer) const;
+    };
+
     ResidualStream& modified() { return modified_ ? *modified_ : original_; }
     const ResidualStream& middle(const Model& model, size_t layer);
     void catch_up(size_t layer);
@@ -75,6 +86,7 @@ private:
     ResidualStream original_;                 // before the layer, or behind where no visit needed it
     std::optional<ResidualStream> modified_;  // none as long as all layers are the original's
     std::optional<Middle> middle_;
+    std::optional<Ending> ending_;
     // Of the original at visited_, by sequence; empty: not visited.
     std::vector<Activations> activations_;
     size_t visited_ = 0;

@@ -76,6 +76,15 @@ Calibration make_calibration(const std::string& name, std::string_view text, std
     return make_calibration({&one, 1}, options);
 }
 
+Calibration first_tokens(const Calibration& all, int64_t tokens) {
+    Calibration out = all;
+    if (tokens >= all.options.tokens) return out;
+    out.options.tokens = tokens;
+    out.fit.resize(std::max<size_t>(
+        1, all.fit.size() * static_cast<size_t>(tokens) / static_cast<size_t>(all.options.tokens)));
+    return out;
+}
+
 OwnSequences own_sequences(const Calibration& calibration) {
     OwnSequences own{group().own(calibration.fit), 0};
     own.fit = own.tokens.size();

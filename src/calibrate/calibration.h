@@ -45,6 +45,9 @@ Calibration make_calibration(std::span<const CalibrationText> texts, const Calib
 Calibration make_calibration(const std::string& name, std::string_view text, std::span<const int32_t> tokens,
                              const CalibrationOptions& options);
 
+// Fewer of the sequences to fit with, as many as `tokens` are of options.tokens; the first ones have some of each text.
+Calibration first_tokens(const Calibration& all, int64_t tokens);
+
 // The sequences that this process of group() works on: first `fit` sequences to fit with, then held-out ones.
 struct OwnSequences {
     std::vector<std::vector<int32_t>> tokens;

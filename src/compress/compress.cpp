@@ -183,7 +183,12 @@ Compression apply(const Model& model, const Recipe& recipe, const Run* run, cons
                   inputs.threads,
                   inputs.training,
                   s + 1,
-                  identity_of(model, recipe, s, inputs, computations)};
+                  identity_of(model, recipe, s, inputs, computations),
+                  [&, s](const Calibration& calibration) {
+                      StepInputs others = inputs;
+                      others.calibration = &calibration;
+                      return identity_of(model, recipe, s, others, computations);
+                  }};
         if (run != nullptr)
             step.provenance = [&, s] {
                 return provenance(model, first_steps(recipe, s + 1), run->version, inputs).dump();

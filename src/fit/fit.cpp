@@ -24,17 +24,8 @@ std::string yaml_of(const std::vector<RecipeStep>& steps) {
     return steps.empty() ? "" : to_yaml(recipe_of_steps(steps));
 }
 
-// Fewer of the sequences to fit with; the first ones have some of each text.
-Calibration trials_of(const Calibration& all) {
-    const int64_t tokens = std::max(int64_t{8192}, all.options.tokens / 4);
-    Calibration out = all;
-    if (tokens >= all.options.tokens) return out;
-    out.options.tokens = tokens;
-    out.hash += " trials";
-    out.fit.resize(std::max<size_t>(
-        1, all.fit.size() * static_cast<size_t>(tokens) / static_cast<size_t>(all.options.tokens)));
-    return out;
-}
+// Tokens for what is measured and tried before the weights of the file are rounded.
+constexpr int64_t kTokensOfTrials = 8192;
 
 std::optional<Compression> shaped_by(const FitOptions& options, const Model& model,
                                      const Calibration& calibration, Work& work) {
@@ -48,11 +39,11 @@ std::optional<Compression> shaped_by(const FitOptions& options, const Model& mod
 Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const FitOptions& options)
     : model_(model),
       calibration_(calibration),
-      trials_(trials_of(calibration)),
+      trials_(first_tokens(calibration, kTokensOfTrials)),
       work_(work),
       options_(options),
       shaped_(shaped_by(options, model, calibration, work)),
-      on_{work, calibration, identity_of(model, calibration) + yaml_of(options.structure), options.threads},
+      on_{work, trials_, identity_of(model, trials_) + yaml_of(options.structure), options.threads},
       candidates_(shaped(), on_, options.layout),
       groups_(of_one_type(shaped(), candidates_.tensors(), options.layout)),
       sensitivities_(sensitivities(shaped(), candidates_, on_, options.probe_tokens)) {

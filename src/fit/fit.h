@@ -116,7 +116,7 @@ private:
 
     const Model& model_;
     const Calibration& calibration_;
-    const Calibration trials_;  // a part of it, for what is not written
+    const Calibration trials_;  // a part of it, for what is measured and what is not written
     Work& work_;
     FitOptions options_;
     std::optional<Compression> shaped_;  // by the structure

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "io/block_search.h"
 #include "io/finite.h"
 
 namespace refold {
@@ -60,35 +61,6 @@ namespace {
 
 constexpr int64_t kPart = 1 << 16;  // weights that one thread packs at a time
 
-// Types whose scales follow from the extremes of a block where there is no importance. ggml's search for an
-// importance weighs the errors of large weights more as well, so it may miss the better of the two.
-bool has_plain_scales(DType type) {
-    return type == DType::Q4_0 || type == DType::Q4_1 || type == DType::Q5_0 || type == DType::Q5_1;
-}
-
-// Blocks of `other` with a smaller weighted error than those of `out` go there. `importance`: of a stored
-// row.
-void take_better_blocks(DType type, std::span<const float> values, std::span<const float> importance,
-                        std::span<const std::byte> other, std::span<std::byte> out) {
-    const auto count = static_cast<size_t>(block_elements(type));
-    const size_t bytes = block_bytes(type);
-    std::vector<float> unpacked(count);
-    const auto error = [&](std::span<const std::byte> packed, size_t first) {
-        dequantize(type, packed, unpacked);
-        float sum = 0;
-        for (size_t i = 0; i < count; ++i) {
-            const float e = unpacked[i] - values[first + i];
-            sum += importance[(first + i) % importance.size()] * e * e;
-        }
-        return sum;
-    };
-    for (size_t block = 0; block < out.size() / bytes; ++block) {
-        const auto own = out.subspan(block * bytes, bytes);
-        const auto plain = other.subspan(block * bytes, bytes);
-        if (error(plain, block * count) < error(own, block * count)) std::ranges::copy(plain, own.begin());
-    }
-}
-
 // Scales that are float16 numbers have become infinite where values are too large for them. The number to
 // blame is the block's largest.
 void check_scales(DType type, std::span<const std::byte> packed, std::span<const float> values,
@@ -129,31 +101,24 @@ std::vector<std::byte> quantize(DType type, std::span<const float> values, int64
     std::vector<float> of_stored;
     for (int64_t row = 0; row < folded && !importance.empty(); ++row)
         of_stored.insert(of_stored.end(), importance.begin(), importance.end());
+    const bool searched = !importance.empty() && has_block_search(type);
+    const size_t bytes = row_bytes(type, stored);
     const int64_t rows = count / stored, rows_of_part = std::max<int64_t>(1, kPart / stored);
-    const auto pack = [&](std::vector<std::byte>& packed, const float* weights) {
-        parallel_for((rows + rows_of_part - 1) / rows_of_part, threads, [&](int64_t i) {
-            const int64_t first = i * rows_of_part, own = std::min(rows_of_part, rows - first);
-            const auto part =
-                values.subspan(static_cast<size_t>(first * stored), static_cast<size_t>(own * stored));
-            in_rows_from(first * folded, [&] {
-                const float largest = check_holds(type, part, row_elements);
-                ggml_quantize_chunk(ggml(type), values.data(), packed.data(), first * stored, own, stored,
-                                    weights);
-                const size_t bytes = row_bytes(type, stored);
-                if (largest > kAlwaysFits)
-                    check_scales(type,
-                                 std::span(packed).subspan(static_cast<size_t>(first) * bytes,
-                                                           static_cast<size_t>(own) * bytes),
-                                 part, row_elements);
-            });
+    parallel_for((rows + rows_of_part - 1) / rows_of_part, threads, [&](int64_t i) {
+        const int64_t first = i * rows_of_part, own = std::min(rows_of_part, rows - first);
+        const auto part = values.subspan(static_cast<size_t>(first * stored), static_cast<size_t>(own * stored));
+        const auto packed =
+            std::span(out).subspan(static_cast<size_t>(first) * bytes, static_cast<size_t>(own) * bytes);
+        in_rows_from(first * folded, [&] {
+            const float largest = check_holds(type, part, row_elements);
+            if (searched)
+                search_blocks(type, part, static_cast<size_t>(stored), of_stored, packed);
+            else
+                ggml_quantize_chunk(ggml(type), values.data(), out.data(), first * stored, own, stored,
+                                    importance.empty() ? nullptr : of_stored.data());
+            if (largest > kAlwaysFits) check_scales(type, packed, part, row_elements);
         });
-    };
-    pack(out, importance.empty() ? nullptr : of_stored.data());
-    if (!importance.empty() && has_plain_scales(type)) {
-        std::vector<std::byte> plain(out.size());
-        pack(plain, nullptr);
-        take_better_blocks(type, values, of_stored, plain, out);
-    }
+    });
     return out;
 }
 

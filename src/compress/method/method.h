@@ -70,6 +70,8 @@ struct Step {
     size_t number = 1;  // of this step in the recipe
     // Like `identity`, without this step.
     std::string identity_before = "";
+    // The same on another calibration text.
+    std::function<std::string(const Calibration&)> identity_before_on = {};
 
     // Where a model comes from that this step writes besides its result: JSON for kProvenanceKey. Null in a
     // dry run.

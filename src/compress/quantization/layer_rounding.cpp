@@ -15,8 +15,9 @@ namespace {
 using Doubles = std::vector<double>;
 
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
+constexpr int64_t kTokensOfHead = 8192;
 
-constexpr Computation kTable{"quantize table", 4}, kInputMatrices{"quantize matrices", 2},
+constexpr Computation kTable{"quantize table", 5}, kInputMatrices{"quantize matrices", 2},
     kOutput{"quantize output map", 3}, kGain{"quantize gain", 1};
 
 UnquantizedGrams::Place place_of(const InputUse& use) { return {use.layer, *input_tap(use.slot)}; }
@@ -80,7 +81,7 @@ void LayerRounding::run() {
     const Model unquantized = model_;
     const Measurement on{*step_.work, *step_.calibration, step_.identity_before, step_.threads};
     grams_.emplace(unquantized, on, places_of_later_uses());
-    for (const std::string& tensor : tables()) round_table(tensor);
+    round_tables(unquantized);
     const size_t layers = model_.topology.layers.size();
     Progress progress("quantize", layers, "layers");
     for (size_t p = 0; p < layers; ++p) {
@@ -133,7 +134,6 @@ std::set<LayerRounding::Place> LayerRounding::places_of_later_uses() const {
                 if (place_of(use) != first) out.insert(place_of(use));
         }
     }
-    if (!tables().empty()) out.insert(kHead);
     return out;
 }
 
@@ -174,9 +174,20 @@ std::set<std::string> LayerRounding::tables() const {
     return out;
 }
 
+// A map of the head has as many rows as the vocabulary for the same inputs, so its inputs need fewer tokens than
+// those of other matrices.
+void LayerRounding::round_tables(const Model& unquantized) {
+    const auto tables = this->tables();
+    if (tables.empty()) return;
+    const Calibration some = first_tokens(*step_.calibration, kTokensOfHead);
+    const Measurement on{*step_.work, some, step_.identity_before_on(some), step_.threads};
+    const std::vector<double> gram = UnquantizedGrams(unquantized, on, {kHead}).at(kHead);
+    for (const std::string& tensor : tables) round_table(tensor, gram);
+}
+
 // As embedding, a row adds its own error to the residual stream; as output, the error of a row is measured by
 // the inputs of the head. What is chosen for the layers changes nothing here.
-void LayerRounding::round_table(const std::string& tensor) {
+void LayerRounding::round_table(const std::string& tensor, const std::vector<double>& of_head) {
     const DType type = choice_.types.at(tensor);
     nlohmann::json inputs = {{"model", step_.identity_before}, {"tensor", tensor}, {"type", name(type)}};
     if (const auto before = rows_before(model_, tensor))
@@ -188,7 +199,7 @@ void LayerRounding::round_table(const std::string& tensor) {
         Doubles gram(n * n);
         double mean = 1;
         if (reads(model_, Slot::output, tensor)) {
-            gram = grams_->at(kHead);
+            gram = of_head;
             mean = 0;
             for (size_t i = 0; i < n; ++i) mean += gram[i * (n + 1)] / static_cast<double>(n);
         }

@@ -53,7 +53,8 @@ private:
     void put(const std::string& tensor, const Tensor& rounded);
 
     std::set<std::string> tables() const;
-    void round_table(const std::string& tensor);
+    void round_tables(const Model& unquantized);
+    void round_table(const std::string& tensor, const std::vector<double>& of_head);
 
     void round_matrices(Place place, const std::vector<std::string>& tensors);
     LeastSquares inputs_at(Place place);
@@ -72,7 +73,7 @@ private:
     Settings settings_;
     std::map<std::string, std::vector<UsedRows>> uses_;
     OutputSolver solver_;
-    std::optional<UnquantizedGrams> grams_;  // of later uses, and of the head
+    std::optional<UnquantizedGrams> grams_;  // of later uses
     std::set<std::string> done_;
     std::vector<Requantized> requantized_;
     std::vector<SolvedMap> solved_;

@@ -173,8 +173,6 @@ std::optional<Value> added(const Value& a, const Value& b) {
     return a.is_list() ? Value::list(std::move(out)) : Value::tuple(std::move(out));
 }
 
-bool is_number(const Value& value) { return value.is_integral() || value.is_float() || value.is_big(); }
-
 Value count_items(Call& call) {
     int64_t out = 0;
     for (const Value& item : call.self.items()) out += equal(item, call.value(0)) ? 1 : 0;
@@ -311,7 +309,7 @@ Value operate(const std::string& operation, const Value& a, const Value& b) {
         if (operation != "+" && operand->is_text() && operand->as_text().markup)
             throw TemplateError(fmt::format("'{}' of escaped text is not supported", operation));
     }
-    if (is_number(a) && is_number(b)) return compute(operation, a, b);
+    if (a.is_number() && b.is_number()) return compute(operation, a, b);
     std::optional<Value> out;
     if (operation == "+") out = added(a, b);
     if (operation == "*") out = multiplied(a, b);

@@ -11,7 +11,6 @@ namespace refold::jinja {
 namespace {
 
 bool is_integer(const Value& value) { return value.is_int() || value.is_big(); }
-bool is_number(const Value& value) { return value.is_integral() || value.is_float() || value.is_big(); }
 
 // value % number == wanted
 Value has_rest(Call& call, const Value& number, int64_t wanted) {
@@ -84,7 +83,7 @@ const std::map<std::string_view, Definition>& tests() {
         {"upper", {[](Call& call) { return Value(is_in_case(to_str(call.self), true)); }}},
         {"string", {[](Call& call) { return Value(call.self.is_text()); }}},
         {"mapping", {[](Call& call) { return Value(call.self.is_dict()); }}},
-        {"number", {[](Call& call) { return Value(is_number(call.self)); }}},
+        {"number", {[](Call& call) { return Value(call.self.is_number()); }}},
         {"sequence", {[](Call& call) { return Value(is_sequence(call.self)); }}},
         {"iterable", {[](Call& call) { return Value(is_iterable(call.self)); }}},
         {"callable", {[](Call& call) { return Value(is_callable(call.self)); }}},

@@ -102,8 +102,6 @@ private:
     std::string out_;
 };
 
-bool is_number(const Value& value) { return value.is_integral() || value.is_float() || value.is_big(); }
-
 std::optional<int> compare_items(const Items& a, const Items& b) {
     const Depth depth;
     for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
@@ -269,7 +267,7 @@ bool equal(const Value& a, const Value& b) {
     count_steps(1);
     for (const Value* one : {&a, &b})
         if (one->is_undefined() && one->as_undefined().strict) check_defined(*one);
-    if (is_number(a) && is_number(b)) return compare(a, b) == 0;
+    if (a.is_number() && b.is_number()) return compare(a, b) == 0;
     if (a.is_text() && b.is_text()) return a.str() == b.str();
     if ((a.is_list() && b.is_list()) || (a.is_tuple() && b.is_tuple()))
         return equal_items(a.items(), b.items());
@@ -279,7 +277,7 @@ bool equal(const Value& a, const Value& b) {
 }
 
 std::optional<int> compare(const Value& a, const Value& b) {
-    if (is_number(a) && is_number(b)) return compare_numbers(a, b);
+    if (a.is_number() && b.is_number()) return compare_numbers(a, b);
     check_defined(a);
     check_defined(b);
     if (a.is_text() && b.is_text()) {

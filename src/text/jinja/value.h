@@ -105,6 +105,7 @@ public:
     bool is_undefined() const { return holds<std::shared_ptr<const Undefined>>(); }
     // Also true for bool, which is an integer in Python.
     bool is_integral() const { return is_int() || is_bool(); }
+    bool is_number() const { return is_integral() || is_float() || is_big(); }
 
     bool as_bool() const { return std::get<bool>(storage_); }
     int64_t as_int() const {
