@@ -77,12 +77,12 @@ static bool has_same_attention(const Model& a, const Model& b, size_t layer) {
     return is_same_but(a, b, layer, is_of_ffn);
 }
 
-// What the module adds to the stream is linear in its output map: no norm comes after it.
-static bool ends_linear(const Model& model, size_t layer) {
+// Attention and FFN add their output map's product and bias to the stream, and nothing else.
+static bool adds_maps_alone(const Model& model, size_t layer) {
     return has_halves(model, layer) &&
-           std::ranges::none_of(
-               std::array{Slot::attn_post_norm, Slot::attn_output_norm, Slot::ffn_post_norm, Slot::ffn_output_norm},
-               [&](Slot norm) { return model.topology.has(layer, norm); });
+           std::ranges::none_of(std::array{Slot::attn_post_norm, Slot::attn_output_norm, Slot::ffn_post_norm,
+                                           Slot::ffn_output_norm, Slot::attn_comp, Slot::attn_comp_norm},
+                                [&](Slot slot) { return model.topology.has(layer, slot); });
 }
 
 AlignedStreams::AlignedStreams(const Model& original, const Model& model, const Calibration& calibration,
@@ -128,8 +128,7 @@ static AlignedStreams::Activations run(ResidualStream::Pass& pass, size_t sequen
     const auto out = pass.run(sequence);
     AlignedStreams::Activations activations{{out.begin(), out.end()}, {}};
     for (const Tap tap : taps) {
-        if (const auto values = pass.tapped(tap); !values.empty())
-            activations.taps[tap].assign(values.begin(), values.end());
+        if (auto values = pass.take(tap); !values.empty()) activations.taps[tap] = std::move(values);
     }
     return activations;
 }
@@ -139,46 +138,44 @@ void AlignedStreams::catch_up(size_t layer) {
     for (size_t l = original_.layer(); l < layer; ++l) original_.advance(original_model_, l);
 }
 
-// What the changed map and bias add is computed from the map's inputs.
-std::optional<std::vector<std::vector<float>>> AlignedStreams::Ending::with(const Model& changed, size_t layer) const {
+// The stream after the module whose inputs the last visit saw; nothing where more than its map has changed.
+std::optional<std::vector<std::vector<float>>> AlignedStreams::ended(const Model& model, size_t layer,
+                                                                     bool of_ffn,
+                                                                     const ResidualStream& before) const {
     const Slot map = of_ffn ? Slot::ffn_down : Slot::attn_o,
                bias = of_ffn ? Slot::ffn_down_bias : Slot::attn_o_bias;
     const auto may_differ = [&](Slot slot) {
         return slot == map || slot == bias || (!of_ffn && is_of_ffn(slot));
     };
-    if (!changed.topology.has(layer, map) || !is_same_but(model, changed, layer, may_differ)) return std::nullopt;
-    const auto change_of = [&](Slot slot) {
-        std::vector<float> out;
-        for (const Model* of : {&model, &changed}) {
-            if (!of->topology.has(layer, slot)) continue;
-            const std::vector<float> values = materialize(*of, of->topology.at(layer, slot), slot, layer);
-            out.resize(values.size());
-            for (size_t i = 0; i < out.size(); ++i) out[i] = of == &model ? -values[i] : out[i] + values[i];
-        }
-        return out;
+    if (!ending_ || ending_->of_ffn != of_ffn || !model.topology.has(layer, map) ||
+        !is_same_but(ending_->model, model, layer, may_differ))
+        return std::nullopt;
+    const auto weights_of = [&](Slot slot) {
+        return materialize(model, model.topology.at(layer, slot), slot, layer);
     };
-    const std::vector<float> of_map = change_of(map), of_bias = change_of(bias);
-    const auto outputs = static_cast<int64_t>(model.config.n_embd);
-    const int64_t columns = static_cast<int64_t>(of_map.size()) / outputs;
-    auto out = stream;
-    for (size_t s = 0; s < out.size(); ++s) {
-        const int64_t tokens = static_cast<int64_t>(out[s].size()) / outputs;
-        blas::multiply(blas::Op::transposed, blas::Op::plain, {outputs, tokens, columns}, of_map.data(),
-                       inputs[s].data(), out[s].data(), model.config.residual_scale, 1);
-        for (size_t i = 0; i < out[s].size() && !of_bias.empty(); ++i)
-            out[s][i] += model.config.residual_scale * of_bias[i % of_bias.size()];
+    const std::vector<float> weights = weights_of(map), offsets = model.topology.has(layer, bias)
+                                                                      ? weights_of(bias)
+                                                                      : std::vector<float>();
+    const int64_t outputs = model.config.n_embd, columns = static_cast<int64_t>(weights.size()) / outputs;
+    const float scale = model.config.residual_scale;
+    std::vector<std::vector<float>> out;
+    for (size_t s = 0; s < before.sequences(); ++s) {
+        const auto residual = before.residual(s);
+        std::vector<float>& sum = out.emplace_back(residual.begin(), residual.end());
+        blas::multiply(blas::Op::transposed, blas::Op::plain,
+                       {outputs, static_cast<int64_t>(sum.size()) / outputs, columns}, weights.data(),
+                       ending_->inputs[s].data(), sum.data(), scale, 1);
+        for (size_t i = 0; i < sum.size() && !offsets.empty(); ++i)
+            sum[i] += scale * offsets[i % offsets.size()];
     }
     return out;
 }
 
 const ResidualStream& AlignedStreams::middle(const Model& model, size_t layer) {
     if (middle_ && has_same_attention(middle_->model, model, layer)) return middle_->stream;
-    if (ending_ && !ending_->of_ffn) {
-        if (auto between = ending_->with(model, layer)) {
-            middle_.emplace(model, modified().with(std::move(*between)));
-            ending_.reset();
-            return middle_->stream;
-        }
+    if (auto between = ended(model, layer, false, modified())) {
+        middle_.emplace(model, modified().with(std::move(*between)));
+        return middle_->stream;
     }
     std::vector<std::vector<float>> between;
     ResidualStream::Pass pass(modified(), model, layer, {Tap::residual}, true);
@@ -189,6 +186,10 @@ const ResidualStream& AlignedStreams::middle(const Model& model, size_t layer) {
     }
     middle_.emplace(model, modified().with(std::move(between)));
     return middle_->stream;
+}
+
+bool AlignedStreams::adds_maps_alone(const Model& model, size_t layer) const {
+    return (modified_ ? *modified_ : original_).layer() == layer && refold::adds_maps_alone(model, layer);
 }
 
 void AlignedStreams::visit(const Model& model, size_t layer, const std::vector<Tap>& original_taps,
@@ -210,22 +211,19 @@ void AlignedStreams::visit(const Model& model, size_t layer, const std::vector<T
     const bool half = modified().layer() == layer && has_halves(model, layer) && !taps.empty() &&
                       std::ranges::all_of(taps, is_of_second_half);
     const Model ffn = half ? with_ffn_alone(model, layer) : Model();
-    ResidualStream::Pass pass(half ? middle(model, layer) : modified(), half ? ffn : model, layer, taps,
-                              extent != Extent::whole);
+    const ResidualStream& before = half ? middle(model, layer) : modified();
+    ResidualStream::Pass pass(before, half ? ffn : model, layer, taps, extent != Extent::whole);
+    const bool shows_before = adds_maps_alone(model, layer);
     const Tap inner = half ? Tap::ffn_inner : Tap::attn_inner;
-    const auto has = [&](Tap tap) { return std::ranges::find(taps, tap) != taps.end(); };
     ending_.reset();
     std::optional<Ending> ending;
-    if (modified().layer() == layer && ends_linear(model, layer) && has(inner) &&
-        (half ? extent == Extent::whole : has(Tap::residual)))
-        ending.emplace(Ending{half, model, {}, {}});
+    if (shows_before && std::ranges::find(taps, inner) != taps.end()) ending.emplace(Ending{half, model, {}});
     for (size_t s = 0; s < own_.tokens.size(); ++s) {
         Activations modified = run(pass, s, taps);
         see({s, s >= own_.fit, static_cast<int64_t>(own_.tokens[s].size()),
-             with_original ? activations_[s] : kNone, modified});
-        if (!ending) continue;
-        ending->inputs.push_back(std::move(modified.taps[inner]));
-        ending->stream.push_back(std::move(half ? modified.out : modified.taps[Tap::residual]));
+             with_original ? activations_[s] : kNone, modified,
+             shows_before ? before.residual(s) : std::span<const float>()});
+        if (ending) ending->inputs.push_back(std::move(modified.taps[inner]));
     }
     ending_ = std::move(ending);
 }
@@ -249,13 +247,14 @@ void AlignedStreams::advance(const Model& model, size_t layer) {
         catch_up(layer);
         modified_ = original_;
     }
-    auto ended = modified_ && ending_ && ending_->of_ffn ? ending_->with(model, layer) : std::nullopt;
-    if (ended) {
-        modified_->advance(layer, std::move(*ended));
-    } else if (modified_ && middle_ && modified_->layer() == layer &&
-               has_same_attention(middle_->model, model, layer)) {
-        middle_->stream.advance(with_ffn_alone(model, layer), layer);
-        modified_ = std::move(middle_->stream);
+    if (modified_ && middle_ && modified_->layer() == layer &&
+        has_same_attention(middle_->model, model, layer)) {
+        if (auto after = ended(model, layer, true, middle_->stream)) {
+            modified_->advance(layer, std::move(*after));
+        } else {
+            middle_->stream.advance(with_ffn_alone(model, layer), layer);
+            modified_ = std::move(middle_->stream);
+        }
     } else if (modified_) {
         modified_->advance(model, layer);
     }

@@ -37,6 +37,9 @@ public:
         bool held_out;
         int64_t tokens;
         const Activations &original, &modified;
+        // With adds_maps_alone(): the modified stream before the attention, or, of taps of the FFN, before
+        // that.
+        std::span<const float> before = {};
         std::span<const float> goal = {};  // see OutputSolver::visit_output()
     };
     // What a visit runs. `taps`: the model computes only what its taps need, and not `out`. `model_taps`: and
@@ -48,6 +51,9 @@ public:
     void visit(const Model& model, size_t layer, const std::vector<Tap>& original_taps,
                const std::vector<Tap>& taps, const std::function<void(const Rows&)>& see,
                Extent extent = Extent::whole);
+    // What attention and FFN of the layer add to the stream is the product of their output map, and its bias:
+    // visits show the stream before them.
+    bool adds_maps_alone(const Model& model, size_t layer) const;
     // The original's residual stream where a later module reads it, by sequence of this process: the
     // attention of `layer` (its index may be that of layers), or its FFN, `between` attention and FFN.
     std::vector<std::vector<float>> original_before(size_t layer, bool between);
@@ -65,19 +71,18 @@ private:
         ResidualStream stream;
     };
 
-    // The stream after a module of the layer that the modified stream is before, and the inputs of the module's
-    // output map, as the last visit saw them, by sequence. The map is what changes next.
+    // The inputs of the output map of attention or FFN, by sequence, as the last visit of the layer saw them.
+    // The map is what changes next, and the stream after it is computed from them.
     struct Ending {
         bool of_ffn;
         Model model;
-        std::vector<std::vector<float>> stream, inputs;
-
-        // The stream where the layer of the visit has another output map; nothing where more has changed.
-        std::optional<std::vector<std::vector<float>>> with(const Model& changed, size_t layer) const;
+        std::vector<std::vector<float>> inputs;
     };
 
     ResidualStream& modified() { return modified_ ? *modified_ : original_; }
     const ResidualStream& middle(const Model& model, size_t layer);
+    std::optional<std::vector<std::vector<float>>> ended(const Model& model, size_t layer, bool of_ffn,
+                                                         const ResidualStream& before) const;
     void catch_up(size_t layer);
 
     const Model& original_model_;

@@ -85,6 +85,10 @@ Calibration first_tokens(const Calibration& all, int64_t tokens) {
     return out;
 }
 
+Calibration first_tokens_for(const Calibration& all, int64_t features) {
+    return first_tokens(all, std::max(int64_t{8192}, 4 * features));
+}
+
 OwnSequences own_sequences(const Calibration& calibration) {
     OwnSequences own{group().own(calibration.fit), 0};
     own.fit = own.tokens.size();

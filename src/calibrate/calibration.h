@@ -45,8 +45,12 @@ Calibration make_calibration(std::span<const CalibrationText> texts, const Calib
 Calibration make_calibration(const std::string& name, std::string_view text, std::span<const int32_t> tokens,
                              const CalibrationOptions& options);
 
-// Fewer of the sequences to fit with, as many as `tokens` are of options.tokens; the first ones have some of each text.
+// Fewer of the sequences to fit with, as many as `tokens` are of options.tokens; the first ones have some of
+// each text.
 Calibration first_tokens(const Calibration& all, int64_t tokens);
+// So many of them that matrices with the inputs of a residual stream can be compared, and the head's be
+// rounded: four for each feature, and at least 8192.
+Calibration first_tokens_for(const Calibration& all, int64_t features);
 
 // The sequences that this process of group() works on: first `fit` sequences to fit with, then held-out ones.
 struct OwnSequences {

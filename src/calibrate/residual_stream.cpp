@@ -79,6 +79,11 @@ std::span<const float> ResidualStream::Pass::tapped(Tap tap) const {
     return found == taps_->values.end() ? std::span<const float>() : found->second;
 }
 
+std::vector<float> ResidualStream::Pass::take(Tap tap) {
+    const auto found = taps_->values.find(tap);
+    return found == taps_->values.end() ? std::vector<float>() : std::move(found->second);
+}
+
 void ResidualStream::advance(size_t last, std::vector<std::vector<float>> residual) {
     if (last < layer_ || residual.size() != residual_.size())
         fail(ErrorCode::internal, "calibration",

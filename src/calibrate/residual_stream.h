@@ -39,6 +39,8 @@ public:
         std::span<const float> run(size_t sequence);
         // [tokens, features], or empty when the layer does not have this activation (a dropped FFN).
         std::span<const float> tapped(Tap tap) const;
+        // The same, which the pass has no longer.
+        std::vector<float> take(Tap tap);
 
     private:
         struct TapValues;

@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "core/text.h"
 #include "fit/plan_file.h"
-#include "fit/sensitivity.h"
 #include "fit/structure.h"
 
 namespace refold {
@@ -24,9 +23,6 @@ std::string yaml_of(const std::vector<RecipeStep>& steps) {
     return steps.empty() ? "" : to_yaml(recipe_of_steps(steps));
 }
 
-// Tokens for what is measured and tried before the weights of the file are rounded.
-constexpr int64_t kTokensOfTrials = 8192;
-
 std::optional<Compression> shaped_by(const FitOptions& options, const Model& model,
                                      const Calibration& calibration, Work& work) {
     if (options.structure.empty()) return std::nullopt;
@@ -39,11 +35,12 @@ std::optional<Compression> shaped_by(const FitOptions& options, const Model& mod
 Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const FitOptions& options)
     : model_(model),
       calibration_(calibration),
-      trials_(first_tokens(calibration, kTokensOfTrials)),
+      measured_on_(first_tokens_for(calibration, model.config.n_embd)),
+      trials_(first_tokens(measured_on_, measured_on_.options.tokens / 2)),
       work_(work),
       options_(options),
       shaped_(shaped_by(options, model, calibration, work)),
-      on_{work, trials_, identity_of(model, trials_) + yaml_of(options.structure), options.threads},
+      on_{work, measured_on_, identity_of(model, measured_on_) + yaml_of(options.structure), options.threads},
       candidates_(shaped(), on_, options.layout),
       groups_(of_one_type(shaped(), candidates_.tensors(), options.layout)),
       sensitivities_(sensitivities(shaped(), candidates_, on_, options.probe_tokens)) {
@@ -206,8 +203,14 @@ Fitted Fit::carried_out(const FitPlan& plan, const Calibration& calibration) con
                compress(model_, recipe, options_.version, work_,
                         {.calibration = &calibration, .threads = options_.threads}),
                0};
-    out.divergence = divergence(model_, out.compression.model, calibration.held_out, options_.threads);
+    out.divergence = from_model().of(out.compression.model);
     return out;
+}
+
+// Trials have all held-out text.
+const Divergence& Fit::from_model() const {
+    if (!from_model_) from_model_.emplace(model_, calibration_.held_out, options_.threads);
+    return *from_model_;
 }
 
 ResultKey Fit::factors_key() const {
@@ -232,10 +235,11 @@ Model Fit::with_tables_of(const Model& made) const {
 
 FitFactors Fit::corrected(const Fitted& first) const {
     const Model tables = with_tables_of(first.compression.model);
-    const auto of = [&](const Model& model) {
-        return divergence(shaped(), model, trials_.held_out, options_.threads);
-    };
-    const double all = shaped_ ? of(first.compression.model) : first.divergence, of_tables = of(tables);
+    std::optional<Divergence> from_shaped;
+    if (shaped_) from_shaped.emplace(shaped(), trials_.held_out, options_.threads);
+    const Divergence& from = from_shaped ? *from_shaped : from_model();
+    const double all = shaped_ ? from.of(first.compression.model) : first.divergence,
+                 of_tables = from.of(tables);
     const FitParts predicted = {first.plan.of_matrices, first.plan.of_tables};
     const FitFactors out =
         corrected_factors(factors_, predicted, {std::max(all - of_tables, 0.1 * all), of_tables});

@@ -11,11 +11,12 @@
 #include "compress/method/allocation.h"
 #include "fit/budget.h"
 #include "fit/candidates.h"
+#include "fit/sensitivity.h"
 
 namespace refold {
 
 struct FitOptions {
-    int64_t probe_tokens = 512;  // to measure how much the predictions depend on each matrix
+    int64_t probe_tokens = 256;  // to measure how much the predictions depend on each matrix
     // The result is plain GGUF that llama.cpp runs: whole_blocks.
     RowLayout layout = RowLayout::or_folded;
     int threads = 0;
@@ -107,6 +108,7 @@ private:
     uint64_t exact_bytes(const FitPlan& plan) const;
     Fitted carried_out(const FitPlan& plan, const Calibration& calibration) const;
     Fitted better_way(FitPlan plan) const;
+    const Divergence& from_model() const;
     ResultKey factors_key() const;
     Model with_tables_of(const Model& made) const;
     FitFactors corrected(const Fitted& first) const;
@@ -116,7 +118,8 @@ private:
 
     const Model& model_;
     const Calibration& calibration_;
-    const Calibration trials_;  // a part of it, for what is measured and what is not written
+    // Parts of it: for what is measured, and, of that, for what is tried and not written.
+    const Calibration measured_on_, trials_;
     Work& work_;
     FitOptions options_;
     std::optional<Compression> shaped_;  // by the structure
@@ -127,6 +130,7 @@ private:
     std::vector<double> multiplied_;  // by tensor: its part of weights_multiplied()
     uint64_t other_bytes_ = 0;        // of the file: everything but the matrices
     double other_seconds_ = 0;        // of a token: likewise
+    mutable std::optional<Divergence> from_model_;
     FitFactors factors_;
     bool corrected_ = false;
 };

@@ -36,21 +36,35 @@ double share_of_probe(const FitTensor& tensor, const std::vector<FitTensor>& all
 
 }  // namespace
 
-namespace {
+Divergence::Divergence(const Model& original, const std::vector<std::vector<int32_t>>& sequences, int threads,
+                       Over over)
+    : original_(original),
+      own_(over == Over::group ? group().own(sequences) : sequences),
+      threads_(threads),
+      over_(over) {
+    for (const auto& sequence : own_) tokens_ += static_cast<double>(sequence.size());
+    if (HeldOutDivergence::possible(original) && !own_.empty()) streams_.emplace(original, own_, threads);
+}
 
-// In nats per token, of these sequences.
-double mean_divergence(const Model& original, const Model& model,
-                       const std::vector<std::vector<int32_t>>& sequences, int threads) {
-    if (loads_layer_by_layer() && HeldOutDivergence::possible(original) && HeldOutDivergence::possible(model))
-        return HeldOutDivergence(original, sequences, threads).of(model);
+double Divergence::of(const Model& model) const {
+    std::array<double, 2> sums{0, tokens_};  // of divergences, and of tokens
+    if (!own_.empty()) {
+        const bool by_streams = streams_ && HeldOutDivergence::possible(model);
+        sums[0] = tokens_ * (by_streams ? streams_->of(model) : mean_of(model));
+    }
+    if (over_ == Over::group) group().sum(sums);
+    return sums[0] / sums[1];
+}
+
+// Of models whose next token's distribution is not the output of a final norm.
+double Divergence::mean_of(const Model& model) const {
     EngineOptions options;
-    options.threads = threads;
-    for (const auto& s : sequences)
-        options.context = std::max(options.context, static_cast<int64_t>(s.size()));
-    options.f32 = is_compared_in_float32(original);
-    SingleSequence a(original, options), b(model, options);
-    double sum = 0, tokens = 0;
-    for (const auto& sequence : sequences) {
+    options.threads = threads_;
+    for (const auto& s : own_) options.context = std::max(options.context, static_cast<int64_t>(s.size()));
+    options.f32 = is_compared_in_float32(original_);
+    SingleSequence a(original_, options), b(model, options);
+    double sum = 0;
+    for (const auto& sequence : own_) {
         std::vector<float> wanted;
         a.truncate(0);
         b.truncate(0);
@@ -59,27 +73,12 @@ double mean_divergence(const Model& original, const Model& model,
         });
         b.evaluate_all(sequence, [&](size_t first, std::span<const float> rows) {
             const auto width = static_cast<size_t>(model.config.n_vocab);
-            for (size_t at = 0; at < rows.size(); at += width) {
+            for (size_t at = 0; at < rows.size(); at += width)
                 sum += kl_divergence(std::span(wanted).subspan(first * width + at, width),
                                      rows.subspan(at, width));
-                ++tokens;
-            }
         });
     }
-    return sum / tokens;
-}
-
-}  // namespace
-
-double divergence(const Model& original, const Model& model,
-                  const std::vector<std::vector<int32_t>>& sequences, int threads) {
-    if (group().size() == 1) return mean_divergence(original, model, sequences, threads);
-    const auto own = group().own(sequences);
-    std::array<double, 2> sums{};  // of divergences, and of tokens
-    for (const auto& sequence : own) sums[1] += static_cast<double>(sequence.size());
-    if (!own.empty()) sums[0] = mean_divergence(original, model, own, threads) * sums[1];
-    group().sum(sums);
-    return sums[0] / sums[1];
+    return sum / tokens_;
 }
 
 std::vector<double> sensitivities(const Model& model, const Candidates& candidates, const Measurement& on,
@@ -89,13 +88,16 @@ std::vector<double> sensitivities(const Model& model, const Candidates& candidat
     for (const FitTensor& tensor : candidates.tensors())
         keys.push_back({kSensitivity, {{"model", on.identity}, {"tensor", tensor.name}, {"tokens", tokens}}});
     std::optional<LayerProbes> probes;
+    std::optional<Divergence> of_tables;
     Progress progress("measuring matrices", keys.size(), "matrices");
     const auto compute = [&](size_t t) {
         const FitTensor& tensor = candidates.tensors()[t];
         const Model disturbed = candidates.with_probe(tensor);
+        if (tensor.table && !of_tables)
+            of_tables.emplace(model, sequences, on.threads, Divergence::Over::process);
         if (!tensor.table && !probes) probes.emplace(model, sequences, on.threads);
-        const double value = tensor.table ? mean_divergence(model, disturbed, sequences, on.threads)
-                                          : probes->divergence(disturbed, tensor.layer);
+        const double value =
+            tensor.table ? of_tables->of(disturbed) : probes->divergence(disturbed, tensor.layer);
         return Arrays{{"divergence", {{1}, {static_cast<float>(value)}}}};
     };
     const auto found = on.work.results_shared_out(keys, compute, [&] { progress.advance(1); });

@@ -195,7 +195,8 @@ std::optional<MeasuredStructure> measured(const Model& model, Structure structur
         const ResultKey key{kDivergence, inputs};
         const auto found = with.work.results_of_all(key, [&] {
             const Compression changed = compress(model, recipe, with.version, with.work, with.inputs);
-            const double loss = divergence(model, changed.model, calibration.held_out, with.inputs.threads);
+            const double loss =
+                Divergence(model, calibration.held_out, with.inputs.threads).of(changed.model);
             return Arrays{{"divergence", {{1}, {static_cast<float>(loss)}}},
                           {"spending", exact(spending_of(changed.model, with.speeds))}};
         });

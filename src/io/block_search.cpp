@@ -114,9 +114,7 @@ static Best SearchSymmetric(const float* x, const float* w, size_t n, float leve
 struct Offset {
     V scale, low, factor, base;
 
-    HWY_INLINE V Code(V x, float top) const {
-        return NearestFrom(hn::Mul(factor, hn::Sub(x, base)), 0, top);
-    }
+    HWY_INLINE V Code(V x, float top) const { return NearestFrom(hn::Mul(factor, hn::Sub(x, base)), 0, top); }
 };
 
 static HWY_INLINE V ErrorOf(const float* x, const float* w, const float* codes, size_t n, V scale, V low) {
@@ -224,8 +222,8 @@ static V SearchPositive(const float* x, const float* w, size_t n, float top, flo
             const V tried = NearestFrom(hn::Div(hn::Mul(value, squares_of_others), x_of_others), 0, top);
             const V new_x = hn::Add(x_of_others, hn::Mul(hn::Mul(weight, value), tried)),
                     new_squares = hn::Add(squares_of_others, hn::Mul(hn::Mul(weight, tried), tried));
-            const auto better = hn::Gt(hn::Mul(hn::Mul(new_x, new_x), of_squares),
-                                       hn::Mul(hn::Mul(of_x, of_x), new_squares));
+            const auto better =
+                hn::Gt(hn::Mul(hn::Mul(new_x, new_x), of_squares), hn::Mul(hn::Mul(of_x, of_x), new_squares));
             const auto take = hn::And(hn::And(hn::Gt(x_of_others, zero), hn::Gt(squares_of_others, zero)),
                                       hn::And(better, hn::Ne(tried, code)));
             Put(hn::IfThenElse(take, tried, code), codes, i);
@@ -286,8 +284,8 @@ struct Lanes {
     HWY_ALIGN float weights[kMostElements * kLanes];
     HWY_ALIGN float codes[kMostElements * kLanes];
     HWY_ALIGN float mean_squares[kLanes];  // of the row's elements
-    std::byte* blocks[kLanes];        // where they are packed
-    size_t count;                     // of the lanes that are used
+    std::byte* blocks[kLanes];             // where they are packed
+    size_t count;                          // of the lanes that are used
 };
 
 using Search = void (*)(Lanes& lanes, const BlockGrid& grid);
@@ -349,9 +347,11 @@ static HWY_INLINE V WeightedError(const Lanes& lanes, const float* codes, float 
     return sum;
 }
 
-// The blocks get these codes and numbers, or those of plain rounding (`plain`: codes are cut off factor * (x - base)
+// The blocks get these codes and numbers, or those of plain rounding (`plain`: codes are cut off factor * (x
+// - base)
 // + shift) where these are nearer.
-static HWY_INLINE void PutNearer(Lanes& lanes, const BlockGrid& grid, V scale, V low, const Plain& plain, float shift) {
+static HWY_INLINE void PutNearer(Lanes& lanes, const BlockGrid& grid, V scale, V low, const Plain& plain,
+                                 float shift) {
     HWY_ALIGN float plain_codes[32 * kLanes];
     HWY_ALIGN float numbers[2 * kLanes];
     const V top = Constant(static_cast<float>(grid.codes - 1));
@@ -408,7 +408,8 @@ static void SmallOffset(Lanes& lanes, const BlockGrid& grid) {
 }
 
 // Codes of a run whose values are scale * (first + code) - offset.
-static HWY_INLINE void RunCodes(Lanes& lanes, const BlockGrid& grid, size_t begin, size_t n, V scale, V offset) {
+static HWY_INLINE void RunCodes(Lanes& lanes, const BlockGrid& grid, size_t begin, size_t n, V scale,
+                                V offset) {
     const float first = static_cast<float>(grid.first);
     const auto none = hn::Eq(scale, Constant(0));
     for (size_t i = begin; i < begin + n; ++i) {
@@ -418,8 +419,8 @@ static HWY_INLINE void RunCodes(Lanes& lanes, const BlockGrid& grid, size_t begi
     }
 }
 
-// Q2_K, Q4_K and Q5_K: runs of n elements with scales and offsets of `most` at most. The mean square that weights take is
-// `means` times that of the block. put(lane, scales, offsets) packs those of the runs.
+// Q2_K, Q4_K and Q5_K: runs of n elements with scales and offsets of `most` at most. The mean square that
+// weights take is `means` times that of the block. put(lane, scales, offsets) packs those of the runs.
 template <typename PutScales>
 static HWY_INLINE void LargeOffset(Lanes& lanes, const BlockGrid& grid, size_t n, float most, float means,
                                    size_t at, const PutScales& put) {
@@ -603,7 +604,8 @@ static Search SearchOf(DType type) {
 
 static bool HasSearch(DType type) { return SearchOf(type) != nullptr; }
 
-// Mean squares of the rows from `first` on, as far as there are some: many sums at a time, each in the order of its row.
+// Mean squares of the rows from `first` on, as far as there are some: many sums at a time, each in the order
+// of its row.
 static void MeanSquares(std::span<const float> values, size_t row_elements, size_t first, float* out) {
     const size_t rows = std::min(kLanes, values.size() / row_elements - first);
     float sums[kLanes] = {};
@@ -616,8 +618,8 @@ static void MeanSquares(std::span<const float> values, size_t row_elements, size
     for (size_t row = 0; row < rows; ++row) out[first + row] = sums[row] / static_cast<float>(row_elements);
 }
 
-static void SearchAll(DType type, std::span<const float> values, size_t row_elements, std::span<const float> importance,
-                      std::span<std::byte> packed) {
+static void SearchAll(DType type, std::span<const float> values, size_t row_elements,
+                      std::span<const float> importance, std::span<std::byte> packed) {
     const BlockGrid& grid = *block_grid(type);
     const Search search = SearchOf(type);
     const size_t n = static_cast<size_t>(block_elements(type)), bytes = block_bytes(type),
@@ -653,8 +655,8 @@ HWY_EXPORT(SearchAll);
 
 bool has_block_search(DType type) { return HWY_DYNAMIC_DISPATCH(HasSearch)(type); }
 
-void search_blocks(DType type, std::span<const float> values, size_t row_elements, std::span<const float> importance,
-                   std::span<std::byte> packed) {
+void search_blocks(DType type, std::span<const float> values, size_t row_elements,
+                   std::span<const float> importance, std::span<std::byte> packed) {
     HWY_DYNAMIC_DISPATCH(SearchAll)(type, values, row_elements, importance, packed);
 }
 

@@ -106,7 +106,8 @@ std::vector<std::byte> quantize(DType type, std::span<const float> values, int64
     const int64_t rows = count / stored, rows_of_part = std::max<int64_t>(1, kPart / stored);
     parallel_for((rows + rows_of_part - 1) / rows_of_part, threads, [&](int64_t i) {
         const int64_t first = i * rows_of_part, own = std::min(rows_of_part, rows - first);
-        const auto part = values.subspan(static_cast<size_t>(first * stored), static_cast<size_t>(own * stored));
+        const auto part =
+            values.subspan(static_cast<size_t>(first * stored), static_cast<size_t>(own * stored));
         const auto packed =
             std::span(out).subspan(static_cast<size_t>(first) * bytes, static_cast<size_t>(own) * bytes);
         in_rows_from(first * folded, [&] {

@@ -76,7 +76,8 @@ std::vector<float> LeastSquares::solve(double ridge, std::span<const float> prio
     const std::vector<double>& gram = sums_.gram();
     double mean = 0;
     for (size_t i = 0; i < n; ++i) mean += gram[i * (n + 1)] / static_cast<double>(n);
-    if (!blas::solve_shifted(inputs_, static_cast<int64_t>(step.size() / n), gram.data(), ridge * mean, step.data()))
+    if (!blas::solve_shifted(inputs_, static_cast<int64_t>(step.size() / n), gram.data(), ridge * mean,
+                             step.data()))
         fail(ErrorCode::input, "least squares",
              "the normal equations of {} inputs from {} rows have no stable solution at ridge {} - raise "
              "it, or give more text",
@@ -90,6 +91,15 @@ std::vector<float> LeastSquares::solve(double ridge, std::span<const float> prio
 double LeastSquares::error(std::span<const float> weights) const {
     if (rows_ == 0) return 0;
     return std::max(0.0, squares_ + excess(weights, sums_.cross())) / static_cast<double>(rows_);
+}
+
+double LeastSquares::error(std::span<const float> weights, std::span<const double> descent) const {
+    if (rows_ == 0) return 0;
+    const std::vector<double>& cross = sums_.cross();
+    double sum = squares_;  // weights gram = cross - descent
+    for (size_t i = 0; i < weights.size(); ++i)
+        sum -= static_cast<double>(weights[i]) * (cross[i] + descent[i]);
+    return std::max(0.0, sum) / static_cast<double>(rows_);
 }
 
 double LeastSquares::excess(std::span<const float> weights, std::span<const double> cross) const {
@@ -119,8 +129,9 @@ Ridged solve_with_held_out(const LeastSquares& fit, const LeastSquares& held_out
                            std::span<const float> prior, double start) {
     constexpr int kMost = 12;
     const blas::Kept kept_fit(fit.gram()), kept_held_out(held_out.gram());
-    const double factor = std::sqrt(10.0), before = held_out.error(prior);
-    const std::vector<double> descent = fit.descent(prior);
+    const double factor = std::sqrt(10.0);
+    const std::vector<double> descent = fit.descent(prior), of_held_out = held_out.descent(prior);
+    const double before = held_out.error(prior, of_held_out);
     const auto width = static_cast<size_t>(fit.inputs());
     const auto some_prior = outputs_tried(prior, width);
     const auto some_descent = outputs_tried(std::span(descent), width),
@@ -151,7 +162,9 @@ Ridged solve_with_held_out(const LeastSquares& fit, const LeastSquares& held_out
         return {std::numeric_limits<double>::infinity(), before, before, {prior.begin(), prior.end()}};
     LeastSquares all = fit;
     all.add(held_out);
-    return {ridge, before, after, all.solve(ridge, prior)};
+    std::vector<double> of_all = descent;
+    for (size_t i = 0; i < of_all.size(); ++i) of_all[i] += of_held_out[i];
+    return {ridge, before, after, all.solve(ridge, prior, std::move(of_all))};
 }
 
 }  // namespace refold

@@ -216,8 +216,8 @@ TEST(ResidualStream, PassesShowTheirLastLayer) {
     }
 }
 
-// The FFN is run from the stream after the attention, as long as that is the same; what a changed output map adds is
-// computed from its inputs.
+// The FFN is run from the stream after the attention, as long as that is the same; what a changed output map
+// adds is computed from its inputs.
 TEST(AlignedStreams, EveryVisitSeesThePresentModel) {
     Calibration text;
     text.options.length = kLength;
@@ -261,7 +261,8 @@ TEST(AlignedStreams, EveryVisitSeesThePresentModel) {
         Model present = model;
         for (size_t layer = 0; layer < model.topology.layers.size(); ++layer) {
             check(present, layer, of_ffn, AlignedStreams::Extent::model_taps);
-            // The attention is rounded, then the FFN: in odd layers right after a visit that saw their inputs.
+            // The attention is rounded, then the FFN: in odd layers right after a visit that saw their
+            // inputs.
             const bool odd = layer % 2 == 1;
             for (const Slot slot : {Slot::attn_o, Slot::ffn_down}) {
                 const auto found = present.topology.layers[layer].find(slot);

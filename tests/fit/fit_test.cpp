@@ -66,7 +66,7 @@ TEST_F(FitTest, WritesAtMostTheBudget) {
         EXPECT_GT(std::filesystem::file_size(path), budget * 8 / 10);
         EXPECT_LT(fitted.divergence, before) << part;
         before = fitted.divergence;
-        EXPECT_NEAR(fitted.divergence, divergence(model_, load_model(path), text_.held_out, 1), 1e-6);
+        EXPECT_NEAR(fitted.divergence, Divergence(model_, text_.held_out, 1).of(load_model(path)), 1e-6);
         // The prediction was corrected by the first result.
         EXPECT_NEAR(fitted.plan.divergence() / fitted.divergence, 1, 0.6) << part;
     }
@@ -81,7 +81,7 @@ TEST_F(FitTest, IsBetterThanOneType) {
     Fit fit(model_, text_, work, options_);
     // The choice needs room for its longer recipe.
     const Fitted fitted = fit.fit({.file_bytes = std::filesystem::file_size(folder_ / "one.gguf") + 12000});
-    EXPECT_LT(fitted.divergence, divergence(model_, one.model, text_.held_out, 1));
+    EXPECT_LT(fitted.divergence, Divergence(model_, text_.held_out, 1).of(one.model));
 }
 
 // Held-out text decides whether maps are solved before they are rounded; the recipe says so.
@@ -98,7 +98,7 @@ TEST_F(FitTest, SolvesMapsOnlyWhereThatHelps) {
     changed.replace(at, chosen.size(), other);
     Work fresh;
     const Compression compared = compress(model_, parse_recipe(changed, "r"), "test", fresh, {&text_, 1});
-    EXPECT_LT(fitted.divergence, divergence(model_, compared.model, text_.held_out, 1));
+    EXPECT_LT(fitted.divergence, Divergence(model_, text_.held_out, 1).of(compared.model));
 }
 
 TEST_F(FitTest, MeasurementsServeAgainAndTheRecipeReproducesTheFile) {

@@ -72,14 +72,14 @@ TEST_F(SearchTest, TheBestSettingsOfAMethodAreWritten) {
             // What is said of it is so.
             const Model made =
                 compress(model_, recipe_of_steps(way.structure->steps()), "test", work, {&text_, 1}).model;
-            EXPECT_NEAR(way.divergence(), divergence(model_, made, text_.held_out, 1), 1e-6) << way.text();
+            EXPECT_NEAR(way.divergence(), Divergence(model_, text_.held_out, 1).of(made), 1e-6) << way.text();
             EXPECT_LE(spending_of(made, nullptr).file_bytes, *budget.file_bytes) << way.text();
         }
         const Fitted fitted = search.carry_out();
         save_model(fitted.compression.model, folder_ / "a.gguf", true);
         EXPECT_LE(fs::file_size(folder_ / "a.gguf"), *budget.file_bytes);
         EXPECT_LE(fs::file_size(folder_ / "a.gguf"), fitted.plan.bytes + 4096);
-        EXPECT_NEAR(divergence(model_, load_model(folder_ / "a.gguf"), text_.held_out, 1),
+        EXPECT_NEAR(Divergence(model_, text_.held_out, 1).of(load_model(folder_ / "a.gguf")),
                     ways.front().divergence(), 1e-6);
         // The recipe gives the same file.
         Work fresh;
@@ -152,7 +152,7 @@ TEST_F(SearchTest, StructureWinsWhereItCostsNothing) {
     EXPECT_LE(fs::file_size(folder_ / "a.gguf"), *part(0.22).file_bytes);
     Fit alone(model_, text_, work, options_);
     EXPECT_LT(fitted.divergence, alone.fit(part(0.22)).divergence);
-    EXPECT_NEAR(fitted.divergence, divergence(model_, load_model(folder_ / "a.gguf"), text_.held_out, 1),
+    EXPECT_NEAR(fitted.divergence, Divergence(model_, text_.held_out, 1).of(load_model(folder_ / "a.gguf")),
                 1e-6);
 }
 

@@ -54,7 +54,7 @@ TEST_F(StructureTest, EveryMethodReachesTheBudgetOfTheCache) {
                 compress(model_, recipe_of_steps(found->structure.steps()), "test", work, inputs_);
             EXPECT_LE(cache_of(out.model), *budget.kv_bytes_per_token) << structure.text();
             EXPECT_GT(cache_of(out.model), *budget.kv_bytes_per_token * 6 / 10) << structure.text();
-            EXPECT_NEAR(found->divergence, divergence(model_, out.model, text_.held_out, 1), 1e-6);
+            EXPECT_NEAR(found->divergence, Divergence(model_, text_.held_out, 1).of(out.model), 1e-6);
         }
         // uniattn keeps the values, half of the cache, of every layer but the first of a superblock.
         EXPECT_EQ(methods.size(), part > 0.5 ? 4U : 3U);
@@ -75,7 +75,7 @@ TEST_F(StructureTest, TypesAreChosenForTheChangedModel) {
     EXPECT_LE(std::filesystem::file_size(folder_ / "small.gguf"), budget);
     const Model small = load_model(folder_ / "small.gguf");
     EXPECT_LE(cache_of(small), cache);
-    EXPECT_NEAR(fitted.divergence, divergence(model_, small, text_.held_out, 1), 1e-6);
+    EXPECT_NEAR(fitted.divergence, Divergence(model_, text_.held_out, 1).of(small), 1e-6);
     // The recipe has both, and gives the same file.
     const Recipe recipe = parse_recipe(to_yaml(fit.recipe(fitted.plan)), "recipe");
     ASSERT_EQ(recipe.steps.size(), 2U);

@@ -13,8 +13,9 @@
 namespace refold {
 namespace {
 
-constexpr std::array kSearched = {DType::Q4_0, DType::Q4_1, DType::Q5_0,   DType::Q5_1,  DType::Q2_K, DType::Q3_K,
-                                  DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::IQ4_NL, DType::IQ4_XS};
+constexpr std::array kSearched = {DType::Q4_0, DType::Q4_1,   DType::Q5_0,  DType::Q5_1,
+                                  DType::Q2_K, DType::Q3_K,   DType::Q4_K,  DType::Q5_K,
+                                  DType::Q6_K, DType::IQ4_NL, DType::IQ4_XS};
 constexpr size_t kColumns = 512;
 
 using Floats = std::vector<float>;
@@ -33,7 +34,8 @@ Floats unpacked(DType type, const std::vector<std::byte>& packed, size_t count) 
     return out;
 }
 
-double error_of(const Floats& got, const Floats& values, const Floats& importance, size_t first, size_t count) {
+double error_of(const Floats& got, const Floats& values, const Floats& importance, size_t first,
+                size_t count) {
     double sum = 0;
     for (size_t i = first; i < first + count; ++i) {
         const double error = static_cast<double>(got[i]) - static_cast<double>(values[i]);
@@ -81,10 +83,13 @@ TEST(BlockSearch, FindsTheNumbersOfGgml) {
                          wanted = unpacked(type, by_ggml(type, values, &importance), values.size()),
                          plain = unpacked(type, by_ggml(type, values, nullptr), values.size());
             const auto block = static_cast<size_t>(block_elements(type));
-            const bool or_plain = type == DType::Q4_0 || type == DType::Q4_1 || type == DType::Q5_0 || type == DType::Q5_1;
+            const bool or_plain =
+                type == DType::Q4_0 || type == DType::Q4_1 || type == DType::Q5_0 || type == DType::Q5_1;
             size_t differ = 0;
             for (size_t first = 0; first < values.size(); first += block) {
-                const auto of = [&](const Floats& numbers) { return error_of(numbers, values, importance, first, block); };
+                const auto of = [&](const Floats& numbers) {
+                    return error_of(numbers, values, importance, first, block);
+                };
                 const double best = or_plain ? std::min(of(wanted), of(plain)) : of(wanted);
                 EXPECT_LE(of(got), best * (1 + 1e-5)) << "block " << first / block;
                 for (size_t i = first; i < first + block; ++i) {

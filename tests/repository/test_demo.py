@@ -71,6 +71,14 @@ class DemoTest(unittest.TestCase):
         self.assertIn("[setup", done.stderr)
         self.assertNotIn("Building", done.stderr + done.stdout)
 
+    def test_shows_each_model_in_80_columns(self):
+        self.install()
+        lines = self.demo(SLOW="1000").stdout.splitlines()
+        for name in ("dense", "llama.cpp-q3_k_m", "fit", "shared", "shared-refit"):
+            self.assertEqual(sum(line.startswith(name + " ") for line in lines), 1, name)
+        self.assertIn("What to do next:", lines)
+        self.assertEqual([line for line in lines if len(line) > 80], [])
+
     def test_a_broken_build_shows_why(self):
         done = self.demo(BROKEN="1")
         self.assertEqual(done.returncode, 1)

@@ -15,7 +15,6 @@ namespace {
 using Doubles = std::vector<double>;
 
 constexpr UnquantizedGrams::Place kHead = {kWholeModel, Tap::layer_input};
-constexpr int64_t kTokensOfHead = 8192;
 
 constexpr Computation kTable{"quantize table", 5}, kInputMatrices{"quantize matrices", 2},
     kOutput{"quantize output map", 3}, kGain{"quantize gain", 1};
@@ -174,12 +173,12 @@ std::set<std::string> LayerRounding::tables() const {
     return out;
 }
 
-// A map of the head has as many rows as the vocabulary for the same inputs, so its inputs need fewer tokens than
-// those of other matrices.
+// A map of the head has as many rows as the vocabulary for the same inputs, so its inputs need fewer tokens
+// than those of other matrices.
 void LayerRounding::round_tables(const Model& unquantized) {
     const auto tables = this->tables();
     if (tables.empty()) return;
-    const Calibration some = first_tokens(*step_.calibration, kTokensOfHead);
+    const Calibration some = first_tokens_for(*step_.calibration, model_.config.n_embd);
     const Measurement on{*step_.work, some, step_.identity_before_on(some), step_.threads};
     const std::vector<double> gram = UnquantizedGrams(unquantized, on, {kHead}).at(kHead);
     for (const std::string& tensor : tables) round_table(tensor, gram);

@@ -88,13 +88,16 @@ void OutputSolver::visit(const Model& model, size_t layer, const std::vector<Tap
 void OutputSolver::visit_output(const Model& model, size_t layer, const OutputMap& module,
                                 std::vector<Tap> taps,
                                 const std::function<void(const AlignedStreams::Rows&)>& see) {
-    // Where the FFN follows the attention, the attention's equations do not need it.
-    const bool half = module.matrix == Slot::attn_o && !model.config.parallel_residual;
-    for (const Tap tap : {module.projected, module.output, half ? Tap::residual : Tap::ffn_output})
-        taps.push_back(tap);
-    if (module.matrix == Slot::attn_o && model.topology.has(layer, Slot::attn_comp_norm))
-        taps.push_back(Tap::attn_input);
-    const auto extent = half ? AlignedStreams::Extent::taps : AlignedStreams::Extent::whole;
+    auto extent = AlignedStreams::Extent::taps;
+    if (!streams(model).adds_maps_alone(model, layer)) {
+        // Where the FFN follows the attention, the attention's equations do not need it.
+        const bool half = module.matrix == Slot::attn_o && !model.config.parallel_residual;
+        for (const Tap tap : {module.projected, module.output, half ? Tap::residual : Tap::ffn_output})
+            taps.push_back(tap);
+        if (module.matrix == Slot::attn_o && model.topology.has(layer, Slot::attn_comp_norm))
+            taps.push_back(Tap::attn_input);
+        if (!half) extent = AlignedStreams::Extent::whole;
+    }
     const auto reader = reader_over_a_gap(step_.original, model, layer, module);
     if (!reader) return visit(model, layer, taps, see, extent);
     const auto goals = streams(model).original_before(reader->layer, reader->ffn);

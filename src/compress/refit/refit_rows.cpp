@@ -17,6 +17,10 @@ Floats targets_of(const OutputMap& output, float residual_scale, const AlignedSt
     const bool attention = output.matrix == Slot::attn_o;
     Floats y(rows.goal.begin(), rows.goal.end());
     if (y.empty()) y = attention ? rows.original.between() : rows.original.out;
+    if (!rows.before.empty()) {
+        for (size_t i = 0; i < y.size(); ++i) y[i] = (y[i] - rows.before[i]) / residual_scale;
+        return y;
+    }
     const Floats now = attention ? rows.modified.between() : rows.modified.out;
     const auto added = rows.modified.tapped(output.output);
     for (size_t i = 0; i < y.size(); ++i) y[i] = (y[i] + added[i] - now[i]) / residual_scale;

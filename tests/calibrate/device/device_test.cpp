@@ -351,7 +351,7 @@ TEST(DeviceCompression, ProbesAndDivergencesAreTheSame) {
     const std::vector<std::vector<int32_t>> text = {random_tokens(30, 48, 1), random_tokens(20, 48, 2)};
     const auto measured = [&] {
         LayerProbes probes(model, text, 1);
-        return std::vector<double>{probes.divergence(disturbed, 1), divergence(model, disturbed, text, 1)};
+        return std::vector<double>{probes.divergence(disturbed, 1), Divergence(model, text, 1).of(disturbed)};
     };
     const auto expected = measured();
     const OnDevice on(kThere, kAll);
