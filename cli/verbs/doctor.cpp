@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 
 #include "cli/help.h"
 #include "cli/options.h"
@@ -125,15 +126,60 @@ Finding devices() {
             others.empty() ? "" : "--device auto uses the first of them; see refold devices"};
 }
 
+bool is_on_path(const char* program) {
+    const char* const path = std::getenv("PATH");
+    std::istringstream folders(path == nullptr ? "" : path);
+    for (std::string folder; std::getline(folders, folder, ':');) {
+        const fs::path file = fs::path(folder) / program;
+        std::error_code none;
+        if (fs::is_regular_file(file, none) && access(file.c_str(), X_OK) == 0) return true;
+    }
+    return false;
+}
+
+// A way to get refold from its source (docs/installing.md), and the programs that it needs.
+struct Way {
+    const char* name;
+    struct Program {
+        const char *name, *package;  // of Debian
+    };
+    std::vector<Program> needs;
+};
+
+Finding way(const Way& way) {
+    std::vector<std::string> missing, packages;
+    for (const auto& [program, package] : way.needs) {
+        if (is_on_path(program)) continue;
+        missing.emplace_back(program);
+        packages.emplace_back(package);
+    }
+    if (missing.empty()) return {way.name, State::good, "its programs are there", ""};
+    return {way.name, State::advice, "lacks " + join(missing, ", "),
+            fmt::format("to build refold in this way: apt-get install {}", join(packages, " "))};
+}
+
+std::vector<Way> ways() {
+    const std::vector<Way::Program> build = {
+        {"g++", "g++"}, {"cmake", "cmake"},           {"ninja", "ninja-build"},
+        {"git", "git"}, {"pkg-config", "pkg-config"}, {"pip3", "python3-pip"}};
+    std::vector<Way::Program> packages = build;
+    packages.insert(packages.end(), {{"dpkg-shlibdeps", "dpkg-dev"}, {"file", "file"}});
+    return {{"scripts/build", build},
+            {"pip install", build},
+            {"scripts/package-deb", packages},
+            {"docker build", {{"docker", "docker.io"}}}};
+}
+
 void show(const ReportOptions& report) {
-    const Finding findings[] = {cpu(),
-                                threads(),
-                                memory(),
-                                devices(),
-                                torch(),
-                                folder("cache", cache_directory(), "REFOLD_CACHE"),
-                                folder("hub cache", hub_cache(), "HF_HOME"),
-                                models()};
+    std::vector<Finding> findings = {cpu(),
+                                     threads(),
+                                     memory(),
+                                     devices(),
+                                     torch(),
+                                     folder("cache", cache_directory(), "REFOLD_CACHE"),
+                                     folder("hub cache", hub_cache(), "HF_HOME"),
+                                     models()};
+    for (const Way& one : ways()) findings.push_back(way(one));
     bool broken = false;
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     std::string text = "refold " REFOLD_VERSION "\n";
@@ -141,8 +187,8 @@ void show(const ReportOptions& report) {
         broken |= f.state == State::broken;
         list.push_back(
             {{"name", f.name}, {"state", text_of(f.state)}, {"found", f.found}, {"advice", f.advice}});
-        text += fmt::format("  {:<6}  {:<9}  {}\n", text_of(f.state), f.name, f.found);
-        if (!f.advice.empty()) text += fmt::format("  {:<6}  {:<9}    {}\n", "", "", f.advice);
+        text += fmt::format("  {:<6}  {:<19}  {}\n", text_of(f.state), f.name, f.found);
+        if (!f.advice.empty()) text += fmt::format("  {:<6}  {:<19}    {}\n", "", "", f.advice);
     }
     report.json ? print_json({{"version", REFOLD_VERSION}, {"findings", list}}) : print(text);
     if (broken) fail(ErrorCode::io, "doctor", "refold cannot work as it is: see what is BROKEN");

@@ -28,6 +28,20 @@ TEST(Doctor, SaysWhatIsThereAndHowToGetTheRest) {
     EXPECT_THAT(text.out, HasSubstr("refold pull"));
 }
 
+TEST(Doctor, SaysWhatEachWayToBuildLacks) {
+    const TempFolder folder;
+    const auto found = findings({"PATH=" + (folder / "")});
+    for (const auto& [way, package] : {std::pair{"scripts/build", "ninja-build"},
+                                       {"pip install", "python3-pip"},
+                                       {"scripts/package-deb", "dpkg-dev"},
+                                       {"docker build", "docker.io"}}) {
+        EXPECT_EQ(found.at(way)["state"], "note") << way;
+        EXPECT_THAT(found.at(way)["advice"].get<std::string>(), HasSubstr(package)) << way;
+    }
+    std::filesystem::create_symlink("/bin/true", folder / "docker");
+    EXPECT_EQ(findings({"PATH=" + (folder / "")}).at("docker build")["state"], "ok");
+}
+
 TEST(Doctor, ALowerLevelIsNoted) {
     const auto levels = refold_json({"version"})["cpu"]["levels"];
     if (levels.size() < 2) GTEST_SKIP() << "this CPU has one level";
