@@ -164,7 +164,7 @@ std::optional<std::vector<std::vector<float>>> AlignedStreams::ended(const Model
         std::vector<float>& sum = out.emplace_back(residual.begin(), residual.end());
         blas::multiply(blas::Op::transposed, blas::Op::plain,
                        {outputs, static_cast<int64_t>(sum.size()) / outputs, columns}, weights.data(),
-                       ending_->inputs[s].data(), sum.data(), scale, 1);
+                       ending_->inputs[s].data(), sum.data(), 1, scale);
         for (size_t i = 0; i < sum.size() && !offsets.empty(); ++i)
             sum[i] += scale * offsets[i % offsets.size()];
     }
