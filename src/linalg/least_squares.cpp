@@ -69,15 +69,14 @@ std::vector<float> LeastSquares::solve(double ridge, std::span<const float> prio
     return solve(ridge, prior, descent(prior));
 }
 
-// W = prior + descent (gram + ridge)^-1, of as many outputs as these have.
+// W = prior + descent (gram + ridge)^-1.
 std::vector<float> LeastSquares::solve(double ridge, std::span<const float> prior,
                                        std::vector<double> step) const {
     const size_t n = static_cast<size_t>(inputs_);
     const std::vector<double>& gram = sums_.gram();
     double mean = 0;
     for (size_t i = 0; i < n; ++i) mean += gram[i * (n + 1)] / static_cast<double>(n);
-    if (!blas::solve_shifted(inputs_, static_cast<int64_t>(step.size() / n), gram.data(), ridge * mean,
-                             step.data()))
+    if (!blas::solve_shifted(inputs_, outputs_, gram.data(), ridge * mean, step.data()))
         fail(ErrorCode::input, "least squares",
              "the normal equations of {} inputs from {} rows have no stable solution at ridge {} - raise "
              "it, or give more text",
@@ -90,7 +89,14 @@ std::vector<float> LeastSquares::solve(double ridge, std::span<const float> prio
 
 double LeastSquares::error(std::span<const float> weights) const {
     if (rows_ == 0) return 0;
-    return std::max(0.0, squares_ + excess(weights, sums_.cross())) / static_cast<double>(rows_);
+    const std::vector<double> w(weights.begin(), weights.end());
+    std::vector<double> product(w.size());
+    blas::multiply(Op::plain, Op::plain, {inputs_, outputs_, inputs_}, sums_.gram().data(), w.data(),
+                   product.data());
+    const std::vector<double>& cross = sums_.cross();
+    double sum = squares_;
+    for (size_t i = 0; i < w.size(); ++i) sum += w[i] * (product[i] - 2 * cross[i]);
+    return std::max(0.0, sum) / static_cast<double>(rows_);
 }
 
 double LeastSquares::error(std::span<const float> weights, std::span<const double> descent) const {
@@ -102,29 +108,6 @@ double LeastSquares::error(std::span<const float> weights, std::span<const doubl
     return std::max(0.0, sum) / static_cast<double>(rows_);
 }
 
-double LeastSquares::excess(std::span<const float> weights, std::span<const double> cross) const {
-    const std::vector<double> w(weights.begin(), weights.end());
-    std::vector<double> product(w.size());
-    blas::multiply(Op::plain, Op::plain, {inputs_, static_cast<int64_t>(w.size()) / inputs_, inputs_},
-                   sums_.gram().data(), w.data(), product.data());
-    double sum = 0;
-    for (size_t i = 0; i < w.size(); ++i) sum += w[i] * (product[i] - 2 * cross[i]);
-    return sum;
-}
-
-// Rows of `width` numbers, at even distances at most kOutputsTried of them.
-template <typename Number>
-static std::vector<std::remove_const_t<Number>> outputs_tried(std::span<Number> rows, size_t width) {
-    constexpr size_t kOutputsTried = 64;
-    const size_t all = rows.size() / width, some = std::min(all, kOutputsTried);
-    std::vector<std::remove_const_t<Number>> out;
-    for (size_t i = 0; i < some; ++i) {
-        const auto row = rows.subspan(i * all / some * width, width);
-        out.insert(out.end(), row.begin(), row.end());
-    }
-    return out;
-}
-
 Ridged solve_with_held_out(const LeastSquares& fit, const LeastSquares& held_out,
                            std::span<const float> prior, double start) {
     constexpr int kMost = 12;
@@ -132,14 +115,10 @@ Ridged solve_with_held_out(const LeastSquares& fit, const LeastSquares& held_out
     const double factor = std::sqrt(10.0);
     const std::vector<double> descent = fit.descent(prior), of_held_out = held_out.descent(prior);
     const double before = held_out.error(prior, of_held_out);
-    const auto width = static_cast<size_t>(fit.inputs());
-    const auto some_prior = outputs_tried(prior, width);
-    const auto some_descent = outputs_tried(std::span(descent), width),
-               some_cross = outputs_tried(std::span(held_out.sums_.cross()), width);
-    // Of these outputs, apart from a constant. Infinite when the ridge is too small for a solution.
+    // Infinite when the ridge is too small for a solution.
     const auto error_at = [&](double ridge) {
         try {
-            return held_out.excess(fit.solve(ridge, some_prior, some_descent), some_cross);
+            return held_out.error(fit.solve(ridge, prior, descent));
         } catch (const Error&) {
             return std::numeric_limits<double>::infinity();
         }
@@ -157,14 +136,13 @@ Ridged solve_with_held_out(const LeastSquares& fit, const LeastSquares& held_out
         return moved;
     };
     if (!walk(1 / factor)) walk(factor);
-    const double after = std::isfinite(error) ? held_out.error(fit.solve(ridge, prior, descent)) : error;
-    if (after >= before)
+    if (error >= before)
         return {std::numeric_limits<double>::infinity(), before, before, {prior.begin(), prior.end()}};
     LeastSquares all = fit;
     all.add(held_out);
     std::vector<double> of_all = descent;
     for (size_t i = 0; i < of_all.size(); ++i) of_all[i] += of_held_out[i];
-    return {ridge, before, after, all.solve(ridge, prior, std::move(of_all))};
+    return {ridge, before, error, all.solve(ridge, prior, std::move(of_all))};
 }
 
 }  // namespace refold

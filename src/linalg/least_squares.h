@@ -46,8 +46,6 @@ private:
     std::vector<float> solve(double ridge, std::span<const float> prior, std::vector<double> descent) const;
     // error() of weights whose descent is known.
     double error(std::span<const float> weights, std::span<const double> descent) const;
-    // Sum over rows of |W x - y|^2 - |y|^2, of outputs with this cross.
-    double excess(std::span<const float> weights, std::span<const double> cross) const;
 
     int64_t inputs_, outputs_, rows_ = 0;
     ProductSums sums_;
@@ -60,8 +58,8 @@ struct Ridged {
     double error_before = 0, error_after = 0;  // mean error on held-out rows: of the prior, of the map
     std::vector<float> weights;                // solved with the rows of both sets
 };
-// Walks downhill from `start` in half decades, by the errors of some of the outputs. Returns the prior with
-// an infinite ridge when no map is better on the held-out rows.
+// Walks downhill from `start` in half decades. Returns the prior with an infinite ridge when no map is better
+// on the held-out rows.
 Ridged solve_with_held_out(const LeastSquares& fit, const LeastSquares& held_out,
                            std::span<const float> prior, double start = 1e-2);
 

@@ -248,23 +248,6 @@ TEST(SolveWithHeldOut, TakesTheRidgeThatIsBestThere) {
             << start;
 }
 
-// Of many outputs some choose the ridge for all.
-TEST(SolveWithHeldOut, SomeOutputsStandForAll) {
-    constexpr int64_t kInputs = 24, kOutputs = 300;
-    const auto truth = random_values(kInputs * kOutputs, 1);
-    const std::vector<float> prior(truth.size());
-    const auto rows = [&](int64_t count, unsigned seed) {
-        const auto x = random_values(kInputs * count, seed);
-        return rows_of(kInputs, kOutputs, x, with_noise(applied(truth, x, kInputs), 3.0F, seed + 100));
-    };
-    const LeastSquares fit = rows(60, 3), held_out = rows(400, 4);
-    const Ridged got = solve_with_held_out(fit, held_out, prior);
-    EXPECT_GT(got.ridge, 0);
-    EXPECT_NEAR(got.error_after, held_out.error(fit.solve(got.ridge, prior)), 1e-9 * got.error_after);
-    for (const double factor : {0.1, 10.0})
-        EXPECT_GE(held_out.error(fit.solve(got.ridge * factor, prior)), got.error_after) << factor;
-}
-
 TEST(SolveWithHeldOut, CleanRowsNeedLittleRidge) {
     constexpr int64_t kInputs = 10, kOutputs = 3;
     const auto truth = random_values(kInputs * kOutputs, 1);
