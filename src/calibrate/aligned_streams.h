@@ -37,8 +37,7 @@ public:
         bool held_out;
         int64_t tokens;
         const Activations &original, &modified;
-        // With adds_maps_alone(): the modified stream before the attention, or, of taps of the FFN, before
-        // that.
+        // The modified stream before the module that the taps are of, where the layer adds_maps_alone().
         std::span<const float> before = {};
         std::span<const float> goal = {};  // see OutputSolver::visit_output()
     };

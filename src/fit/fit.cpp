@@ -40,10 +40,10 @@ Fit::Fit(const Model& model, const Calibration& calibration, Work& work, const F
       work_(work),
       options_(options),
       shaped_(shaped_by(options, model, calibration, work)),
-      on_{work, measured_on_, identity_of(model, measured_on_) + yaml_of(options.structure), options.threads},
-      candidates_(shaped(), on_, options.layout),
+      identity_(identity_of(model, measured_on_) + yaml_of(options.structure)),
+      candidates_(shaped(), measurement(), options.layout),
       groups_(of_one_type(shaped(), candidates_.tensors(), options.layout)),
-      sensitivities_(sensitivities(shaped(), candidates_, on_, options.probe_tokens)) {
+      sensitivities_(sensitivities(shaped(), candidates_, measurement(), options.probe_tokens)) {
     if (candidates_.tensors().empty())
         fail(ErrorCode::unsupported, "fit", "{}: there is no matrix whose type could be chosen", model.label);
     if (options_.speeds) {
@@ -214,7 +214,7 @@ const Divergence& Fit::from_model() const {
 }
 
 ResultKey Fit::factors_key() const {
-    nlohmann::json inputs = {{"model", on_.identity}};
+    nlohmann::json inputs = {{"model", identity_}};
     if (options_.layout == RowLayout::whole_blocks) inputs["rows"] = "whole blocks";
     return {kFactors, inputs};
 }

@@ -108,6 +108,7 @@ private:
     uint64_t exact_bytes(const FitPlan& plan) const;
     Fitted carried_out(const FitPlan& plan, const Calibration& calibration) const;
     Fitted better_way(FitPlan plan) const;
+    Measurement measurement() const { return {work_, measured_on_, identity_, options_.threads}; }
     const Divergence& from_model() const;
     ResultKey factors_key() const;
     Model with_tables_of(const Model& made) const;
@@ -123,7 +124,7 @@ private:
     Work& work_;
     FitOptions options_;
     std::optional<Compression> shaped_;  // by the structure
-    Measurement on_;
+    std::string identity_;               // of what is measured
     Candidates candidates_;
     std::vector<std::vector<size_t>> groups_;  // of_one_type()
     std::vector<double> sensitivities_;

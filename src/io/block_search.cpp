@@ -347,9 +347,8 @@ static HWY_INLINE V WeightedError(const Lanes& lanes, const float* codes, float 
     return sum;
 }
 
-// The blocks get these codes and numbers, or those of plain rounding (`plain`: codes are cut off factor * (x
-// - base)
-// + shift) where these are nearer.
+// The blocks get the lanes' codes with this scale and offset, or those of plain rounding where these are
+// nearer: its codes are what is left of the point in factor * (x - base) + shift.
 static HWY_INLINE void PutNearer(Lanes& lanes, const BlockGrid& grid, V scale, V low, const Plain& plain,
                                  float shift) {
     HWY_ALIGN float plain_codes[32 * kLanes];
