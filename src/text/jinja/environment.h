@@ -45,7 +45,7 @@ struct Call {
 
     bool has(size_t i) const { return arguments[i].has_value(); }
     const Value& value(size_t i) const { return *arguments[i]; }
-    Value value_or(size_t i, Value other) const { return has(i) ? value(i) : std::move(other); }
+    Value value_or(size_t i, const Value& other) const { return has(i) ? value(i) : other; }
     // Throw TemplateError for other types.
     const std::string& text(size_t i) const;
     int64_t integer(size_t i) const;

@@ -124,6 +124,8 @@ List::List(Items the_items) : items(std::move(the_items)), levels(levels_of(item
 }
 List::~List() { remove_memory(items.size() * sizeof(Value) + sizeof(List)); }
 
+Tuple::Tuple(Items the_items, bool is_named) : List(std::move(the_items)), named(is_named) {}
+
 Value Value::text(std::string utf8, bool markup) {
     check_text(utf8.size());
     Value out;

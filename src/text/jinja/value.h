@@ -65,7 +65,7 @@ struct List {
 
 // `named`: an entry of the filter "groupby", which has the attributes `grouper` and `list`.
 struct Tuple : List {
-    explicit Tuple(Items the_items, bool is_named = false) : List(std::move(the_items)), named(is_named) {}
+    explicit Tuple(Items the_items, bool is_named = false);
     const bool named;
 };
 
