@@ -56,12 +56,42 @@ class DemoTest(unittest.TestCase):
 
     def test_says_first_how_long_it_takes(self):
         first = self.demo().stderr.splitlines()[0]
-        for part in ("llama.cpp", "compiling", "refold fit", "measuring"):
+        for part in ("llama.cpp", "compiling", "making", "measuring"):
             self.assertIn(part, first)
         os.makedirs(self.path("cache/llama.cpp-1"))
         self.install()
-        os.makedirs(self.path("build/demo/fit.work"))
-        self.assertIn("it is built", self.demo().stderr.splitlines()[0])
+        first = self.demo().stderr.splitlines()[0]
+        self.assertNotIn("compiling", first)
+        self.assertIn("making", first)
+        self.assertIn("the models are made", self.demo().stderr.splitlines()[0])
+
+    def made(self):
+        """The files that the calls since the last time made."""
+        with open(self.path("calls.txt")) as file:
+            words = [line.split() for line in file if line.split()[0] in ("quantize", "fit", "compress")]
+        os.remove(self.path("calls.txt"))
+        return [os.path.basename(line[line.index("-o") + 1]) for line in words]
+
+    def test_keeps_what_is_made(self):
+        self.install()
+        every = ["dense.gguf", "fit.gguf", "shared.gguf", "shared-refit.gguf"]
+        self.demo()
+        self.assertEqual(self.made(), every)
+        again = self.demo()
+        self.assertEqual(self.made(), [])
+        self.assertIn("shared-refit ", again.stdout)
+        os.remove(self.path("build/demo/shared.gguf"))  # as if interrupted there
+        self.demo()
+        self.assertEqual(self.made(), ["shared.gguf"])
+        self.demo(TOKENS="4096")
+        self.assertEqual(self.made(), every[1:])
+        self.program("build/release/bin/refold", REFOLD + "# another program\n")
+        self.demo(TOKENS="4096")
+        self.assertEqual(self.made(), every[1:])
+        with open(self.path("model.gguf"), "w") as file:
+            file.write("another model")
+        self.demo(TOKENS="4096")
+        self.assertEqual(self.made(), every)
 
     def test_compiling_is_little_output(self):
         self.install()
@@ -87,7 +117,7 @@ class DemoTest(unittest.TestCase):
     def test_slow_rounds_are_fewer(self):
         self.install()
         self.demo(SLOW="1000")  # no round is slow
-        self.assertEqual(self.rounds(), ["1", "3", "3", "3", "3", "3"])
+        self.assertEqual(self.rounds(), ["3"] * 5)
         os.remove(self.path("calls.txt"))
         self.demo(SLOW="0")  # every round is
         self.assertEqual(self.rounds(), ["1"] * 5)
