@@ -14,8 +14,10 @@ def ticks(low, high, wanted=5):
     return [round(n * step, 10) for n in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def line_plot(title, x_name, y_name, series):
-    """SVG of {name: [(x, y), ...]}."""
+def line_plot(title, x_name, y_name, series, log=False):
+    """SVG of {name: [(x, y), ...]}. log: y on a logarithmic scale."""
+    if log:
+        series = {name: [(x, math.log10(y)) for x, y in line] for name, line in series.items()}
     points = [point for line in series.values() for point in line]
     spans = []
     for axis in (0, 1):
@@ -35,9 +37,14 @@ def line_plot(title, x_name, y_name, series):
     for x in ticks(*spans[0]):
         px = at((x, spans[1][0]))[0]
         out.append(f'<line x1="{px:.1f}" y1="{TOP}" x2="{px:.1f}" y2="{HEIGHT - BOTTOM}"/><text x="{px:.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{x:g}</text>')
-    for y in ticks(*spans[1]):
+    low, high = spans[1]
+    marks = ticks(low, high)
+    if log:
+        decades = range(math.floor(low), math.ceil(high) + 1)
+        marks = [y for k in decades for y in map(math.log10, (10**k, 2 * 10**k, 5 * 10**k)) if low <= y <= high]
+    for y in marks:
         py = at((spans[0][0], y))[1]
-        out.append(f'<line x1="{LEFT}" y1="{py:.1f}" x2="{WIDTH - RIGHT}" y2="{py:.1f}"/><text x="{LEFT - 6}" y="{py + 4:.1f}" text-anchor="end">{y:g}</text>')
+        out.append(f'<line x1="{LEFT}" y1="{py:.1f}" x2="{WIDTH - RIGHT}" y2="{py:.1f}"/><text x="{LEFT - 6}" y="{py + 4:.1f}" text-anchor="end">{10**y if log else y:.4g}</text>')
     out.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{html.escape(x_name)}</text>')
     out.append(f'<text transform="translate(14,{(HEIGHT - BOTTOM + TOP) / 2}) rotate(-90)" text-anchor="middle">{html.escape(y_name)}</text>')
     for index, (name, line) in enumerate(series.items()):
