@@ -93,6 +93,14 @@ class DemoTest(unittest.TestCase):
         self.demo(TOKENS="4096")
         self.assertEqual(self.made(), every)
 
+    def test_takes_a_folder_or_a_name_as_well(self):
+        self.install()
+        os.makedirs(self.path("folder"))
+        for model in ("folder", "a-name"):
+            done = subprocess.run([self.path("bench/demo"), model], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(self.made(), ["dense.gguf", "fit.gguf", "shared.gguf", "shared-refit.gguf"])
+
     def test_compiling_is_little_output(self):
         self.install()
         done = self.demo(SLOW="1000")

@@ -56,7 +56,7 @@ class SetupTest(unittest.TestCase):
 
     def environment(self, **variables):
         ours = os.path.join(self.folder, "programs")
-        return {**os.environ, "REFOLD_CACHE": self.cache, "PATH": ours + ":" + os.environ["PATH"], "PIP_RETRIES": "0",
+        return {**os.environ, "TMPDIR": self.folder, "REFOLD_CACHE": self.cache, "PATH": ours + ":" + os.environ["PATH"], "PIP_RETRIES": "0",
                 "PIP_FIND_LINKS": "", "PIP_NO_CACHE_DIR": "1", "PIP_CONFIG_FILE": os.devnull, **variables}
 
     def setup(self, *options, **variables):
@@ -115,6 +115,12 @@ class SetupTest(unittest.TestCase):
         done = self.setup()
         self.expect_failure(done, "installing packages failed", "check the network and APT's sources")
         self.assertIn("E: Unable to locate package g++", done.stderr)
+
+    @unittest.skipUnless(shutil.which("dpkg-query") and os.geteuid() == 0, "needs root")
+    def test_a_full_disk_for_packages(self):
+        self.program("dpkg-query", "exit 1")
+        self.program("apt-get", 'echo "E: Write error - write (28: No space left on device)"; exit 100')
+        self.expect_failure(self.setup(), "apt-get update failed", "free 1 GB on the disk of /usr")
 
     @unittest.skipUnless(shutil.which("dpkg-query") and shutil.which("setpriv") and os.geteuid() == 0, "needs root")
     def test_missing_packages_without_root(self):
